@@ -94,7 +94,7 @@ _BERT = {
 """Without token types, as there is no next-sentence prediction."""
 _NANOGPT = {
     "kind": "char", "positions": "learned", "norm": "layernorm", "activation": "gelu", "beta2": 0.99,
-    "warmup_steps": 100, "learning_rate": 1e-3,
+    "warmup_steps": 100, "learning_rate": 1e-3, "validation": "0.1",
 }  # fmt: skip
 _TRANSFORMER = {
     "vocab_size": 37000, "context": 512, "d_model": 512, "n_layers": 6, "n_encoder_layers": 6, "n_heads": 8,

@@ -93,7 +93,7 @@ class DataConfig(Config):
     """How a corpus becomes tokens.
 
     Settings:
-        validation: Fraction to hold out, or held-out files.
+        validation: Fraction to hold out, or held-out files; default a tenth, less of over 1 MB.
         separator: Line that ends a document.
         text_column: Text column: name, names or number; default text, or the run's.
         label_column: Label column: labels are learned; default the run's.
@@ -101,7 +101,7 @@ class DataConfig(Config):
         target_column: Target column; default target, or the run's.
     """
 
-    validation: str = "0.1"
+    validation: str | None = None
     separator: str = END_OF_TEXT
     text_column: str | None = None
     label_column: str | None = None

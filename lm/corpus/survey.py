@@ -98,7 +98,7 @@ class Corpus:
     kind: DataKind
     summaries: tuple[Summary, ...]
     config: DataConfig
-    languages: tuple[str | None, str | None] = (None, None)
+    languages: tuple[str | None, str | None]
 
     @property
     def sources(self) -> list[Summary]:
@@ -107,9 +107,15 @@ class Corpus:
 
     @property
     def fraction(self) -> Fraction:
-        """Return the held-out fraction of `sources`; 0 if the validation split has its own files."""
-        has_files = len(self.sources) < len(self.summaries)
-        return (not has_files and _parse_fraction(self.config.validation)) or Fraction(0)
+        """Return the held-out fraction of `sources`; 0 if the validation split has its own files.
+
+        By default it is a tenth of up to a megabyte. Of larger corpora the held-out bytes grow with the square root of
+        the size, so that evaluations stay a small part of the training time.
+        """
+        if len(self.sources) < len(self.summaries):
+            return Fraction(0)
+        validation = self.config.validation or f"{100 / max(1e6, self.files_bytes) ** 0.5:.2g}"
+        return _parse_fraction(validation) or Fraction(0)
 
     @property
     def files_bytes(self) -> int:
@@ -255,7 +261,7 @@ def scan_corpus(
         InputError: a file is not text, there is no text at all, or files hold different kinds of records.
         UsageError: the validation fraction is not in [0, 1).
     """
-    if not held_out and _parse_fraction(config.validation) is None:
+    if not held_out and config.validation and _parse_fraction(config.validation) is None:
         held_out = find_text_files([config.validation], config, sources[0].files[0].reading)
     held_out_paths = {file.path.resolve() for each in held_out for file in each.files}
     kept = [source for source in sources if held_out_paths.isdisjoint(file.path.resolve() for file in source.files)]

@@ -178,7 +178,6 @@ def plan_model(
     spec: RunSpec,
     *,
     text_bytes: int,
-    is_prepared: bool = False,
     flops_per_second: float,
     elapsed: float,
 ) -> Plan:
@@ -189,7 +188,6 @@ def plan_model(
 
     Args:
         text_bytes: of UTF-8 text; of both sides of pairs.
-        is_prepared: whether the corpus is prepared, so that the held-out split is fixed.
         flops_per_second: FLOP/s of training, measured with `probe_config`, of all processes.
         elapsed: seconds of the budget used before; of a chosen time start-up takes at most a quarter.
     """
@@ -227,11 +225,7 @@ def plan_model(
     reasons = {**plan.reasons, **dict.fromkeys(by_budget, "budget"), "training.budget": plan.reasons["training.budget"]}
     if depth is None:
         reasons["preset"] = "budget"
-    sized = Plan(config, reasons, fixed, is_regularised=True)
-    if pairs or is_prepared:
-        return sized
-    fraction = rules.choose_held_out_fraction(text_bytes)
-    return sized.choose("size of the corpus", data={"validation": f"{fraction:.2g}"})
+    return Plan(config, reasons, fixed, is_regularised=True)
 
 
 def plan_corpus(plan: Plan, corpus: TrainingCorpus) -> Plan:

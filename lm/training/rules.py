@@ -49,7 +49,7 @@ smallest are 256 bytes and a few merges, the largest that of the preset base."""
 _PAIR_VOCAB_SIZES = (100_000, 1000), (1_000_000, 4000), (50_000_000, 8000), (math.inf, 16_384)
 """The same of both sides of pairs: 4,000 and 8,000 were compared on four megabytes."""
 _PARAMETERS_AT_DEPTH_1 = 64**2  # times 12 in an encoder block, 16 with cross-attention
-_HELD_OUT_FRACTION = 0.1  # of a text of up to a megabyte; the default of the setting `validation`
+_HELD_OUT_FRACTION = 0.1  # of a text of up to a megabyte
 _BYTE_VOCAB_SIZE = 257  # bytes and the end-of-text token: approximate vocabulary without BPE
 _MEGABYTE = 1e6
 _USEFUL_TOKENS_PER_MB, _USEFUL_TARGET_TOKENS_PER_MB = 1.5e6, 4e6
@@ -195,15 +195,6 @@ def choose_default_seconds(
     # a deeper model sees fewer tokens: all longer times have to be enough too
     longest_first = reversed(_DEFAULT_TIMES[:-1])
     return min([*takewhile(is_enough, longest_first)], default=_DEFAULT_TIMES[-1])
-
-
-def choose_held_out_fraction(text_bytes: int) -> float:
-    """Return the fraction of a text to hold out: a tenth of up to one megabyte, less of a larger text.
-
-    The held-out bytes grow with the square root of the size, so that evaluations stay a small part of the training
-    time. The fraction depends on the text alone: every machine and every budget uses the same split.
-    """
-    return _HELD_OUT_FRACTION * min(1.0, (_MEGABYTE / max(1, text_bytes)) ** 0.5)
 
 
 def choose_text_regularisation(

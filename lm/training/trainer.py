@@ -242,7 +242,6 @@ class _Preparation:
                 plan,
                 spec,
                 text_bytes=found.text_bytes,
-                is_prepared=found.prepared is not None,
                 flops_per_second=rate,
                 elapsed=self.elapsed(),
             )

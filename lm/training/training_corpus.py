@@ -127,7 +127,6 @@ class CorpusFiles:
         """Find or create tokenizers and tokens.
 
         Args:
-            config: may hold out another fraction than when the files were found.
             tokenizer: a tokenizer.json, or a run whose tokenizers are used [default: train them]; prepared tokens have
                 their own.
             progress: of training a tokenizer and of tokenisation.

@@ -10,11 +10,13 @@ from lm.text.find import ProgressCallback
 from lm.text.text_file import TextFile
 from lm.tokenizer import Tokenizer, training
 
+DEFAULT = DataConfig()
+
 
 def prepare(
     files: Sequence[TextFile],
     tokenizer: Tokenizer,
-    config: DataConfig,
+    config: DataConfig = DEFAULT,
     folder: Path | None = None,
     *,
     force: bool = False,

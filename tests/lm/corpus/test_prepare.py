@@ -69,6 +69,12 @@ def test_few_documents_hold_out_the_end_of_each_file(tmp_path):
     prepared = prepare(written(tmp_path, *texts), BYTES, DataConfig(validation="0.1"))
     assert "".join(decoded(prepared.folder, "train")) == texts[0][:140] + texts[1][:360]
     assert "".join(decoded(prepared.folder, "validation")) == texts[0][140:] + texts[1][360:]
+    assert prepare(written(tmp_path, *texts), BYTES).folder == prepared.folder  # a tenth is the default
+
+
+def test_larger_corpora_hold_out_a_smaller_fraction(tmp_path):
+    manifest = prepare(written(tmp_path, "a" * 4_000_000), BYTES).manifest
+    assert {name: split.bytes for name, split in manifest.splits.items()} == {"train": 3_800_000, "validation": 200_000}
 
 
 def test_any_text_survives(tmp_path):

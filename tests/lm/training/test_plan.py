@@ -170,7 +170,7 @@ def test_the_size_changes_neither_how_files_are_read_nor_teachers():
     found = before.config.training.replace(teacher=("/runs/run/checkpoints/step-9",))
     config = dataclasses.replace(before.config, data=DataConfig(text_column="body", validation="0.3"), training=found)
     before = dataclasses.replace(before, config=config)
-    plan = plan_model(before, spec, text_bytes=400_000, is_prepared=True, flops_per_second=1e12, elapsed=0.0)
+    plan = plan_model(before, spec, text_bytes=400_000, flops_per_second=1e12, elapsed=0.0)
     assert (plan.config.data, plan.config.training.teacher) == (config.data, found.teacher)
 
 
