@@ -58,6 +58,12 @@ def test_every_example_comes_once_an_epoch_and_its_completion_is_learned(tmp_pat
     assert data.validation_bytes == sum(len(text) for text in held_out)
 
 
+def test_the_first_held_out_batches_are_typical(tmp_path):
+    data = examples(tmp_path, [(f"{n}{'x' * (n % 60)}", "y") for n in range(9000)], context=80)
+    widths = [batch.inputs.shape[1] for batch in data.validation()]
+    assert widths != sorted(widths)
+
+
 def test_a_longer_prompt_loses_its_beginning(tmp_path):
     data = examples(tmp_path, [("x" * 50 + "yz", "ab")] * 3 + [("q", "c")] * 3, context=8, rows=6)
     rows = {tuple(row[row > 0].tolist()) for row in data.batch(0).inputs}
